@@ -8,7 +8,7 @@
 //! and their result does not depend on their order. In ascending order of rings, few keys change
 //! twice.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use hark_codec::record::Key;
@@ -60,7 +60,7 @@ pub(super) struct TrustGraph {
     /// Number of follows in all lists.
     follows: usize,
     /// Keys whose lists count and were not read yet. Some may have left the inner rings.
-    unread: Vec<u32>,
+    unread: VecDeque<u32>,
     /// Keys whose ring has to change, by the smaller of their present ring and their next ring.
     queues: [Vec<u32>; TRUST_DEPTH_MAX + 1],
     /// Number of trusted keys, by ring.
@@ -107,7 +107,7 @@ impl TrustGraph {
     pub(super) fn pop_unread(&mut self, max: usize) -> Vec<Key> {
         let mut taken = Vec::new();
         while taken.len() < max
-            && let Some(at) = self.unread.pop()
+            && let Some(at) = self.unread.pop_front()
         {
             let state = self.state(at);
             if !state.is_free && self.is_inner(state.ring) && !self.lists.contains_key(&at) {
@@ -146,9 +146,10 @@ impl TrustGraph {
             + (self.follows + numbers) * FOLLOW_BYTES
     }
 
-    /// Puts new rules in force. The lists that still count stay, and the lists that count from now
-    /// on are unread.
-    pub(super) fn set_rules(&mut self, rules: TrustRules) {
+    /// Begins to put new rules in force. [`TrustGraph::carry_out`] continues, and
+    /// [`TrustGraph::drop_unused`] ends the change. The lists that still count stay, and the lists
+    /// that count from now on are unread.
+    pub(super) fn begin_rules(&mut self, rules: TrustRules) {
         let depth = rules.depth.min(TRUST_DEPTH_MAX as u8);
         self.rules = TrustRules { depth, ..rules };
         self.changes += 1;
@@ -156,13 +157,16 @@ impl TrustGraph {
             state.followers = [0; TRUST_DEPTH_MAX];
             (state.ring, state.queued, state.is_root) = (OUTSIDE, 0, false);
         }
-        (self.rings, self.unread) = ([0; TRUST_DEPTH_MAX + 1], Vec::new());
+        (self.rings, self.unread) = ([0; TRUST_DEPTH_MAX + 1], VecDeque::new());
         for root in self.rules.roots.clone() {
             let at = self.number(&root).unwrap_or_else(|| self.add_key(&root));
             self.state_mut(at).is_root = true;
             self.queue(at);
         }
-        self.carry_out();
+    }
+
+    /// Drops the lists and the keys that the rules do not need.
+    pub(super) fn drop_unused(&mut self) {
         let (keys, depth) = (&self.keys, self.rules.depth);
         self.lists.retain(|at, _| keys[*at as usize].ring < depth);
         self.lists.shrink_to_fit();
@@ -172,7 +176,8 @@ impl TrustGraph {
         }
     }
 
-    /// Replaces the follow list of a key, if the list counts.
+    /// Replaces the follow list of a key, if the list counts. [`TrustGraph::carry_out`] completes the
+    /// change.
     pub(super) fn put_list(&mut self, author: &Key, follows: &[Key]) {
         let Some(at) = self.number(author) else { return };
         let ring = self.state(at).ring;
@@ -190,7 +195,6 @@ impl TrustGraph {
         }
         self.follows += new.len();
         self.lists.insert(at, new);
-        self.carry_out();
     }
 
     /// Returns the ascending numbers of the keys that `author` follows, as far as there is room.
@@ -199,8 +203,10 @@ impl TrustGraph {
         let counted = &follows[..follows.len().min(self.rules.follows_max)];
         self.left_out += (follows.len() - counted.len()) as u64;
         let mut numbers = Vec::with_capacity(counted.len());
-        for key in counted {
-            let known = self.number(key);
+        // The processor searches for several keys at a time if no hash is computed in between.
+        let hashes: Vec<u64> = counted.iter().map(|key| self.hasher.hash_one(key)).collect();
+        for (key, hash) in counted.iter().zip(hashes) {
+            let known = self.number_of(hash, key);
             let bytes = FOLLOW_BYTES + if known.is_none() { KEY_BYTES } else { 0 };
             if bytes > room {
                 self.left_out += 1;
@@ -240,16 +246,21 @@ impl TrustGraph {
         }
     }
 
-    /// Changes the rings of all queued keys, and of the keys that depend on these keys.
-    fn carry_out(&mut self) {
+    /// Changes the rings of queued keys, and of the keys that depend on these keys, until the changes
+    /// have moved about `work` follows. Returns whether changes are left.
+    pub(super) fn carry_out(&mut self, work: usize) -> bool {
+        let mut done = 0;
         while let Some(queue) = self.queues.iter().position(|queue| !queue.is_empty()) {
-            let Some(at) = self.queues[queue].pop() else { return };
+            if done >= work {
+                return true;
+            }
+            let Some(at) = self.queues[queue].pop() else { break };
             self.state_mut(at).queued &= !(1 << queue);
             let (ring, next) = (self.state(at).ring, self.next_ring(at));
             if next == ring {
                 self.free_if_unused(at);
             } else if usize::from(next.min(ring)) == queue {
-                self.move_key(at, next);
+                done += self.move_key(at, next);
             } else {
                 self.queue(at);
             }
@@ -257,10 +268,11 @@ impl TrustGraph {
         for queue in &mut self.queues {
             queue.shrink_to(1 << 10);
         }
+        false
     }
 
-    /// Moves a key to another ring, and its follows with the key.
-    fn move_key(&mut self, at: u32, next: u8) {
+    /// Moves a key to another ring, and its follows with the key. Returns the number of moves.
+    fn move_key(&mut self, at: u32, next: u8) -> usize {
         let before = std::mem::replace(&mut self.state_mut(at).ring, next);
         for (ring, is_new) in [(before, false), (next, true)] {
             if let Some(count) = self.rings.get_mut(usize::from(ring)) {
@@ -271,7 +283,9 @@ impl TrustGraph {
             self.changes += 1;
         }
         let (was_inner, is_inner) = (self.is_inner(before), self.is_inner(next));
+        let mut moved = 1;
         if let Some(list) = self.lists.remove(&at) {
+            moved += list.len();
             for followed in &list {
                 if is_inner {
                     self.add_follower(*followed, next);
@@ -286,9 +300,10 @@ impl TrustGraph {
                 self.follows -= list.len();
             }
         } else if is_inner {
-            self.unread.push(at);
+            self.unread.push_back(at);
         }
         self.free_if_unused(at);
+        moved
     }
 
     /// The ring in which a key belongs by its present followers.
@@ -313,7 +328,10 @@ impl TrustGraph {
     }
 
     fn number(&self, key: &Key) -> Option<u32> {
-        let hash = self.hasher.hash_one(key);
+        self.number_of(self.hasher.hash_one(key), key)
+    }
+
+    fn number_of(&self, hash: u64, key: &Key) -> Option<u32> {
         self.index.find(hash, |at| self.state(*at).key == *key).copied()
     }
 

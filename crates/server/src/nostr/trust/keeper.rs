@@ -24,7 +24,7 @@ use super::rules::TrustMode;
 use super::state::{Trust, TrustWork};
 
 /// Maximum number of lists that one search reads.
-const LISTS_AT_ONCE: usize = 250;
+const LISTS_AT_ONCE: usize = 1_000;
 /// How long the thread waits after a failed search.
 const RETRY: Duration = Duration::from_secs(1);
 /// Interval between two checks of bans that have ended, and between two summaries in the log.
@@ -173,7 +173,7 @@ impl TrustKeeper {
             self.barred.remove(key);
         }
         for key in barred {
-            self.trust.change(|graph| graph.put_list(&key, &[]));
+            self.trust.put_list(&key, &[]);
             self.barred.insert(key);
         }
         let read = self.read_lists(open);
@@ -192,9 +192,7 @@ impl TrustKeeper {
             None => self.store.insert(open()?),
         };
         let trust = &self.trust;
-        let mut put = |author: &Key, follows: &[Key]| {
-            trust.change(|graph| graph.put_list(author, follows));
-        };
+        let mut put = |author: &Key, follows: &[Key]| trust.put_list(author, follows);
         read_lists(&**store, authors, clock.now_s(), hidden.clone(), &mut put)
     }
 

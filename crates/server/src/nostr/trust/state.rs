@@ -18,6 +18,9 @@ use super::lists::FOLLOW_LIST;
 use super::rules::{TrustMode, TrustOptions};
 use crate::rate::TrustedKeys;
 
+/// Number of follows that one step of a change moves, in about a millisecond.
+const STEP: usize = 5_000;
+
 /// The trusted keys, and the rule in force.
 #[derive(Default)]
 pub struct Trust {
@@ -218,6 +221,18 @@ impl Trust {
         changed
     }
 
+    /// Replaces the follow list of a key.
+    pub(super) fn put_list(&self, author: &Key, follows: &[Key]) {
+        self.change(|graph| graph.put_list(author, follows));
+        self.carry_out();
+    }
+
+    /// Carries out the changes of rings. The threads that check events read the graph between two
+    /// steps, because a list of a root may change the rings of all other keys.
+    fn carry_out(&self) {
+        while self.change(|graph| graph.carry_out(STEP)) {}
+    }
+
     /// Reads the graph.
     pub(super) fn graph(&self) -> RwLockReadGuard<'_, TrustGraph> {
         self.graph.read()
@@ -226,13 +241,13 @@ impl Trust {
     /// Puts the rules in force in the graph. Without the rule, the graph takes no memory.
     pub(super) fn apply_rules(&self) {
         let options = self.options.load();
-        self.change(|graph| {
-            if options.mode == TrustMode::Off {
-                *graph = TrustGraph::default();
-            } else {
-                graph.set_rules(options.rules.clone());
-            }
-        });
+        if options.mode == TrustMode::Off {
+            self.change(|graph| *graph = TrustGraph::default());
+        } else {
+            self.change(|graph| graph.begin_rules(options.rules.clone()));
+            self.carry_out();
+            self.change(TrustGraph::drop_unused);
+        }
         // A new graph counts its changes from 0.
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
