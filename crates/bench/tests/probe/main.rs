@@ -204,7 +204,7 @@ fn a_right_relay_answers_every_question_before_and_after_a_pause() {
 
 #[test]
 fn wrong_answers_are_found_and_shown_with_their_filters() {
-    for (fault, shown) in [
+    let faults = [
         (RelayFault::AnyTagValue, "unexpected"),
         (RelayFault::DeletesForeign, "missing"),
         (RelayFault::DeletesNothing, "unexpected"),
@@ -215,14 +215,21 @@ fn wrong_answers_are_found_and_shown_with_their_filters() {
         (RelayFault::SinceExclusive, "missing"),
         (RelayFault::StoresEphemeral, "unexpected"),
         (RelayFault::SwallowsSome, "missing"),
-    ] {
-        let run = answers(&FaultyRelay::start(fault), &["--json"]);
-        let report: Value = run.json_of_any();
-        assert_eq!(run.code, 1, "{fault:?}");
-        let wrong = report["wrong"].as_array().unwrap();
-        let found = wrong.iter().find(|wrong| wrong["fault"] == shown);
-        assert!(found.is_some_and(|wrong| wrong["filters"].is_array()), "{fault:?}: {report}");
-    }
+    ];
+    // A run waits most of its time, so the runs take place at once.
+    std::thread::scope(|scope| {
+        for (fault, shown) in faults {
+            scope.spawn(move || {
+                let run = answers(&FaultyRelay::start(fault), &["--json"]);
+                let report: Value = run.json_of_any();
+                assert_eq!(run.code, 1, "{fault:?}");
+                let wrong = report["wrong"].as_array().unwrap();
+                let found = wrong.iter().find(|wrong| wrong["fault"] == shown);
+                let has_filters = found.is_some_and(|wrong| wrong["filters"].is_array());
+                assert!(has_filters, "{fault:?}: {report}");
+            });
+        }
+    });
     let text = answers(&FaultyRelay::start(RelayFault::SinceExclusive), &[]).stdout;
     assert!(text.contains("missing") && text.contains("filters   [{"), "{text}");
 }
