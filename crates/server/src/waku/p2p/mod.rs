@@ -55,6 +55,7 @@ mod swarm;
 pub(super) mod sync;
 mod sync_fault;
 mod task;
+mod tls_peer_stream;
 mod transfer;
 mod watched;
 mod web;

@@ -18,7 +18,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-use super::secure_web::TlsPeerStream;
+use super::tls_peer_stream::TlsPeerStream;
 use super::web::BoundedMessages;
 
 /// TCP to IP addresses and DNS names.

@@ -15,16 +15,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_util::future::{BoxFuture, Ready};
-use futures_util::{AsyncRead, AsyncWrite};
 use libp2p::core::Transport;
 use libp2p::core::transport::{DialOpts, ListenerId, TransportError, TransportEvent};
 use libp2p::multiaddr::Protocol;
 use libp2p::websocket::error::Error;
 use libp2p::{Multiaddr, tcp, websocket};
-use tokio::io::ReadBuf;
 use tokio_rustls::TlsConnector;
 
 use super::secure_dial::{SharedTcp, TlsDial, server_name};
+use super::tls_peer_stream::TlsPeerStream;
 use super::web::BoundedMessages;
 use crate::tls::TlsEndpoint;
 
@@ -133,52 +132,6 @@ async fn open(
     // The endpoint has counted the cause of a failure.
     let stream = tls.accept(stream.0).await.ok_or(io::ErrorKind::ConnectionAborted)?;
     Ok(BoundedMessages::new(TlsPeerStream::new(stream)))
-}
-
-/// Both sides of a connection with TLS: the server's and the client's.
-trait TlsStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
-
-impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> TlsStream for S {}
-
-/// The connection of a peer, with TLS.
-pub(super) struct TlsPeerStream(Box<dyn TlsStream>);
-
-impl TlsPeerStream {
-    pub(super) fn new(
-        stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-    ) -> Self {
-        Self(Box::new(stream))
-    }
-}
-
-impl AsyncRead for TlsPeerStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut [u8],
-    ) -> Poll<io::Result<usize>> {
-        let mut into = ReadBuf::new(into);
-        ready!(tokio::io::AsyncRead::poll_read(Pin::new(&mut *self.0), cx, &mut into))?;
-        Poll::Ready(Ok(into.filled().len()))
-    }
-}
-
-impl AsyncWrite for TlsPeerStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        tokio::io::AsyncWrite::poll_write(Pin::new(&mut *self.0), cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        tokio::io::AsyncWrite::poll_flush(Pin::new(&mut *self.0), cx)
-    }
-
-    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        tokio::io::AsyncWrite::poll_shutdown(Pin::new(&mut *self.0), cx)
-    }
 }
 
 /// Listens on secure WebSockets, and dials secure WebSockets.

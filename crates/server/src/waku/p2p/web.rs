@@ -20,12 +20,12 @@ const HEAD_MAX: usize = 16 << 10;
 /// A connection whose WebSocket messages are bounded.
 pub(super) struct BoundedMessages<C> {
     socket: C,
-    reader: FrameReader,
+    reader: WebFrameReader,
 }
 
 impl<C> BoundedMessages<C> {
     pub(super) fn new(socket: C) -> Self {
-        Self { socket, reader: FrameReader::default() }
+        Self { socket, reader: WebFrameReader::default() }
     }
 }
 
@@ -62,7 +62,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for BoundedMessages<C> {
 
 /// Reads the HTTP head of a WebSocket, and the headers of its frames (RFC 6455, section 5.2).
 #[derive(Default)]
-struct FrameReader {
+struct WebFrameReader {
     head: HttpHead,
     /// The bytes of the current frame's header so far.
     header: Vec<u8>,
@@ -72,7 +72,7 @@ struct FrameReader {
     message: u64,
 }
 
-impl FrameReader {
+impl WebFrameReader {
     /// Reads bytes that have arrived. Fails if a message or the HTTP head is too long.
     fn read(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while let Some((&byte, behind)) = bytes.split_first() {
