@@ -76,6 +76,7 @@ impl Clients {
     }
 
     /// Whether the list of denied addresses or a ban rejects `ip`, which is not a trusted proxy.
+    #[cfg(feature = "libp2p")]
     pub(crate) fn denies(&self, ip: IpAddr) -> bool {
         let is_denied = || {
             self.settings.load().addresses.denies(ip) || self.moderation.address_ban(ip).is_some()
