@@ -1,6 +1,6 @@
 //! Tests of the whole configuration.
 
-use hark_server::nostr::{DomainList, NameMode, NameRules};
+use hark_server::nostr::{DomainList, NameRules, RuleMode};
 use hark_testkit::folder::Folder;
 
 use super::{Config, checks, typed};
@@ -240,7 +240,7 @@ fn rules_about_names_have_the_lists_and_the_managers() {
         allowed.add("example.com") && allowed.add("*.example.org") && denied.add("spam.example")
     );
     let expected = NameRules {
-        mode: NameMode::Require,
+        mode: RuleMode::Require,
         domains_allowed: Some(allowed),
         domains_denied: denied,
         valid_s: 100,

@@ -2,17 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use hark_server::nostr::{TrustMode, TrustOptions, TrustRules};
+use hark_server::nostr::{RuleMode, TrustOptions, TrustRules};
 
 use super::files::FileTexts;
 use super::policy::{PolicyList, PolicyReader};
-use super::setting_type::{SettingType, quoted, wanted};
-use super::value::TypedValue;
 
 /// The settings as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TrustSettings {
-    pub(crate) mode: TrustMode,
+    pub(crate) mode: RuleMode,
     pub(crate) roots: PolicyList,
     pub(crate) depth: u64,
     pub(crate) followers_min: u32,
@@ -51,25 +49,6 @@ impl TrustSettings {
         let depth = u8::try_from(self.depth).unwrap_or(u8::MAX);
         let rules = TrustRules { roots, depth, followers_min, follows_max, bytes_max };
         Ok(TrustOptions { mode, rules })
-    }
-}
-
-impl SettingType for TrustMode {
-    fn read(value: &TypedValue) -> Result<Self, String> {
-        match String::read(value).as_deref() {
-            Ok("off") => Ok(Self::Off),
-            Ok("watch") => Ok(Self::Watch),
-            Ok("require") => Ok(Self::Require),
-            _ => wanted("\"off\", \"watch\" or \"require\"", value),
-        }
-    }
-
-    fn show(&self) -> String {
-        quoted(match self {
-            Self::Off => "off",
-            Self::Watch => "watch",
-            Self::Require => "require",
-        })
     }
 }
 

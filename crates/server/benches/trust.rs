@@ -16,7 +16,7 @@ use hark_codec::crypto::sha256;
 use hark_codec::hex;
 use hark_networks::Network as _;
 use hark_networks::nostr::Nostr;
-use hark_server::nostr::{Trust, TrustMode, TrustOptions, TrustRules, TrustSource};
+use hark_server::nostr::{RuleMode, Trust, TrustOptions, TrustRules, TrustSource};
 use hark_testkit::folder::Folder;
 use hark_testkit::random::Random;
 
@@ -103,7 +103,7 @@ fn main() {
     let rules = TrustRules { roots: vec![key(0)], depth: 3, ..TrustRules::default() };
     let before = memory();
     let began = Instant::now();
-    let trust = Trust::new(TrustOptions { mode: TrustMode::Require, rules });
+    let trust = Trust::new(TrustOptions { mode: RuleMode::Require, rules });
     let of_trust = Arc::clone(&store);
     let source = TrustSource {
         open: Box::new(move || Ok(Arc::clone(&of_trust))),

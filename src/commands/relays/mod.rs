@@ -32,8 +32,7 @@ use hark_peers::{
 use hark_server::moderation::Moderation;
 use hark_server::nostr::policy::EventPolicy;
 use hark_server::nostr::{
-    ManagerKeys, OpenStore, SharedIdentity, SharedManagers, Trust, TrustGate, TrustMode,
-    TrustSource,
+    ManagerKeys, OpenStore, RuleMode, SharedIdentity, SharedManagers, Trust, TrustGate, TrustSource,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -221,7 +220,7 @@ impl RelayRules {
     /// for now would not be offered again.
     fn wait_for_trust(&self) {
         let trust = Arc::clone(&self.0.read().trust);
-        if trust.mode() == TrustMode::Require && !trust.wait_until_read(TRUST_MAX) {
+        if trust.mode() == RuleMode::Require && !trust.wait_until_read(TRUST_MAX) {
             tracing::debug!("the follow lists are not read yet");
         }
     }

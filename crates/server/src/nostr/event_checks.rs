@@ -8,10 +8,11 @@ use hark_plugin::PluginPool;
 
 use super::identity::SharedIdentity;
 use super::metrics::RelayMetrics;
-use super::names::{NameChecks, NameMode};
+use super::names::NameChecks;
 use super::own::{Membership, MembershipRequest};
 use super::policy::{self, EventPolicy};
 use super::reply_handle::ReplyHandle;
+use super::rule_mode::RuleMode;
 use super::trust::TrustGate;
 use crate::moderation::Moderation;
 use crate::settings::SharedSettings;
@@ -130,7 +131,7 @@ fn operators_refusal(
     event: &Event<'_>,
 ) -> Option<NostrRefusal> {
     let refusal = parts.publishing_refusal(policy, event);
-    if policy.names.mode == NameMode::Watch
+    if policy.names.mode == RuleMode::Watch
         && refusal.is_none()
         && parts.moderation.lacks_name(policy, event)
     {

@@ -48,6 +48,7 @@ mod refused;
 mod relay;
 mod reply_handle;
 mod report;
+mod rule_mode;
 mod session;
 mod subscription;
 mod text_parts;
@@ -61,10 +62,10 @@ pub use config::{DEFLATE_FROM_BYTES, RelayConfig, RelayService, ThreadCounts};
 pub use identity::SharedIdentity;
 pub use info::{FeePurpose, PRIVATE_KINDS, RelayFee, RelayInfo};
 pub use manage::{ManageMethod, ManageResult, ManagerKeys, ManagerRole, Managers, SharedManagers};
-pub use names::{DomainList, NameClient, NameMode, NameRules};
+pub use names::{DomainList, NameClient, NameRules};
 pub use own::{OwnEvents, SharedOwnEvents};
 pub(crate) use relay::Relay;
+pub use rule_mode::RuleMode;
 pub use trust::{
-    OpenStore, TRUST_DEPTH_MAX, Trust, TrustGate, TrustMode, TrustOptions, TrustRules, TrustSource,
-    TrustStats,
+    OpenStore, TRUST_DEPTH_MAX, Trust, TrustGate, TrustOptions, TrustRules, TrustSource, TrustStats,
 };

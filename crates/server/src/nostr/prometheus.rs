@@ -3,7 +3,8 @@
 use hark_plugin::PluginCounters;
 
 use super::Relay;
-use super::trust::{Trust, TrustMode};
+use super::rule_mode::RuleMode;
+use super::trust::Trust;
 use crate::metrics::MetricsPage;
 
 /// Writes the relay's metrics.
@@ -17,7 +18,7 @@ pub(super) fn write(page: &mut MetricsPage, relay: &Relay) {
         &relay.metrics.verify,
     );
     page.counter("hark_verified_events_total", "Signatures checked.", &relay.metrics.verified);
-    if relay.trust.mode() != TrustMode::Off {
+    if relay.trust.mode() != RuleMode::Off {
         trust(page, &relay.trust);
     }
     if relay.plugin.options().is_on() {

@@ -19,7 +19,8 @@ use super::outboxes::Outboxes;
 use super::own::MemberInvites;
 use super::policy::SharedPolicy;
 use super::readers::Readers;
-use super::trust::{Trust, TrustMode};
+use super::rule_mode::RuleMode;
+use super::trust::Trust;
 use crate::budget::Budget;
 use crate::connections::Connections;
 use crate::moderation::Moderation;
@@ -77,6 +78,6 @@ impl Relay {
 
     /// Whether other rules than the policy may refuse an event: trusted keys, or a plugin.
     pub(crate) fn has_further_rules(&self) -> bool {
-        self.trust.mode() == TrustMode::Require || self.plugin.options().is_on()
+        self.trust.mode() == RuleMode::Require || self.plugin.options().is_on()
     }
 }

@@ -9,7 +9,7 @@ use hark_archive::store::memory::MemoryStore;
 use hark_networks::Network as _;
 use hark_server::moderation::ModerationNetwork;
 use hark_server::nostr::policy::EventPolicy;
-use hark_server::nostr::{DomainList, ManagerRole, Managers, NameClient, NameMode, NameRules};
+use hark_server::nostr::{DomainList, ManagerRole, Managers, NameClient, NameRules, RuleMode};
 use hark_testkit::http::metric;
 use hark_testkit::nostr::client::Client;
 use hark_testkit::nostr::keys;
@@ -90,7 +90,7 @@ impl DomainServer {
     }
 
     /// Starts a relay whose names are at these domains.
-    async fn relay(&self, mode: NameMode, change: impl FnOnce(&mut Config)) -> Relay {
+    async fn relay(&self, mode: RuleMode, change: impl FnOnce(&mut Config)) -> Relay {
         Relay::start(|config| {
             config.relay.name_client = NameClient::of_tests(self.address, self.tls.clone());
             config.moderation = Some(Arc::new(MemoryStore::new(ModerationNetwork.rules())));
@@ -160,7 +160,7 @@ async fn until_counted(relay: &Relay, result: &str, count: u64) {
 async fn only_keys_with_a_verified_name_may_publish() {
     let domains = DomainServer::start().await;
     domains.list("one.example", &[("bob", 1), ("_", 2)]);
-    let relay = domains.relay(NameMode::Require, |_| {}).await;
+    let relay = domains.relay(RuleMode::Require, |_| {}).await;
     let mut client = relay.client().await;
     let (accepted, words) = client.publish(&note(1, NOW_S, "too early")).await;
     assert!(!accepted && words.starts_with(NAME_NEEDED) && words.contains("kind 0"), "{words}");
@@ -196,7 +196,7 @@ async fn only_the_newest_profile_counts() {
     let domains = DomainServer::start().await;
     domains.list("one.example", &[("bob", 1)]);
     domains.list("two.example", &[("robert", 1)]);
-    let relay = domains.relay(NameMode::Require, |_| {}).await;
+    let relay = domains.relay(RuleMode::Require, |_| {}).await;
     let mut client = relay.client().await;
     accept(&mut client, &profile(1, NOW_S - 9, "bob@one.example")).await;
     until_answered(&mut client, 1, "").await;
@@ -222,7 +222,7 @@ async fn members_managers_and_open_kinds_need_no_name() {
     let role =
         ManagerRole { id: "guard".into(), methods: Vec::new(), keys: vec![*keys(3).public()] };
     let relay = domains
-        .relay(NameMode::Require, |config| {
+        .relay(RuleMode::Require, |config| {
             config.policy.allow_keys = None;
             config.policy.open_kinds = vec![3..=3];
             config.policy.addressed_kinds = vec![1059..=1059];
@@ -258,7 +258,7 @@ async fn members_managers_and_open_kinds_need_no_name() {
 async fn a_profile_from_before_is_checked_when_its_author_publishes() {
     let domains = DomainServer::start().await;
     domains.list("one.example", &[("bob", 1)]);
-    let relay = domains.relay(NameMode::Off, |_| {}).await;
+    let relay = domains.relay(RuleMode::Off, |_| {}).await;
     let mut client = relay.client().await;
     accept(&mut client, &profile(1, NOW_S, "bob@one.example")).await;
     accept(&mut client, &note(2, NOW_S, "from anybody")).await;
@@ -267,13 +267,13 @@ async fn a_profile_from_before_is_checked_when_its_author_publishes() {
         relay.policy.store(Arc::new(EventPolicy { names, ..EventPolicy::default() }));
     };
     // Nobody is refused, and the events without a name are counted. The first event is enough.
-    mode(NameMode::Watch);
+    mode(RuleMode::Watch);
     accept(&mut client, &note(1, NOW_S, "from bob")).await;
     until_counted(&relay, "verified", 1).await;
     accept(&mut client, &note(2, NOW_S, "still from anybody")).await;
     let (_, page) = http(&relay.url, "/metrics", "").await;
     assert_eq!(metric(&page, "hark_unnamed_events_total"), Some(2.0), "{page}");
-    mode(NameMode::Require);
+    mode(RuleMode::Require);
     accept(&mut client, &note(1, NOW_S, "from bob again")).await;
     let (accepted, _) = client.publish(&note(2, NOW_S, "not from anybody")).await;
     assert!(!accepted);
@@ -290,7 +290,7 @@ async fn answers_that_cannot_be_used_verify_nothing_and_are_told() {
     domains.answer("two.example", "200 OK", &good.replace("names", "keys"));
     domains.answer("long.example", "200 OK", &format!("{good}{}", " ".repeat(65_536)));
     let relay = domains
-        .relay(NameMode::Require, |config| {
+        .relay(RuleMode::Require, |config| {
             assert!(config.policy.names.domains_denied.add("denied.example"));
             let mut allowed = DomainList::default();
             for domain in [&DOMAINS[..], &["denied.example", "no-certificate.example"]].concat() {
@@ -335,7 +335,7 @@ async fn a_name_holds_over_restarts_and_until_its_end() {
     let start = async || {
         let moderation = kept.clone();
         domains
-            .relay(NameMode::Require, move |config| {
+            .relay(RuleMode::Require, move |config| {
                 config.moderation = Some(moderation);
                 config.policy.names.valid_s = 100;
             })
@@ -363,7 +363,7 @@ async fn a_name_that_is_no_longer_listed_ends_and_a_domain_that_fails_ends_none(
     let domains = DomainServer::start().await;
     domains.list("one.example", &[("bob", 1)]);
     domains.list("two.example", &[("bob", 2)]);
-    let relay = domains.relay(NameMode::Require, |_| {}).await;
+    let relay = domains.relay(RuleMode::Require, |_| {}).await;
     let mut client = relay.client().await;
     let names = [(1, "bob@one.example"), (2, "bob@two.example")];
     for (who, name) in names {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hark_codec::record::Key;
 use hark_server::nostr::policy::{ADDRESSED_KINDS, EventPolicy};
-use hark_server::nostr::{Managers, Trust, TrustMode, TrustOptions, TrustRules};
+use hark_server::nostr::{Managers, RuleMode, Trust, TrustOptions, TrustRules};
 use hark_testkit::nostr::client::Client;
 use hark_testkit::nostr::keys;
 use hark_testkit::nostr::{event, note, pubkey};
@@ -19,7 +19,7 @@ const REFUSAL: &str =
     "restricted: this relay takes events of people whom its trusted people follow";
 
 /// The rule with key 1 as the root.
-fn options(mode: TrustMode, depth: u8, followers_min: u32) -> TrustOptions {
+fn options(mode: RuleMode, depth: u8, followers_min: u32) -> TrustOptions {
     let roots = vec![*keys(1).public()];
     let rules = TrustRules { roots, depth, followers_min, ..TrustRules::default() };
     TrustOptions { mode, rules }
@@ -62,7 +62,7 @@ async fn until_refused(client: &mut Client, who: u8) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_followed_of_the_followed_may_publish_until_a_list_changes() {
-    let (relay, _) = start(options(TrustMode::Require, 2, 1), |_| {}).await;
+    let (relay, _) = start(options(RuleMode::Require, 2, 1), |_| {}).await;
     let mut client = relay.client().await;
     until_refused(&mut client, 2).await;
     client.publish_new(&follows(1, NOW_S, &[2])).await;
@@ -89,7 +89,7 @@ async fn the_followed_of_the_followed_may_publish_until_a_list_changes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_list_and_a_vanished_author_end_the_trust() {
-    let (relay, _) = start(options(TrustMode::Require, 2, 1), |config| {
+    let (relay, _) = start(options(RuleMode::Require, 2, 1), |config| {
         config.info(|info| info.url = Some("wss://relay.example".into()));
     })
     .await;
@@ -109,7 +109,7 @@ async fn a_deleted_list_and_a_vanished_author_end_the_trust() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn enough_followers_are_needed() {
-    let (relay, trust) = start(options(TrustMode::Require, 2, 2), |_| {}).await;
+    let (relay, trust) = start(options(RuleMode::Require, 2, 2), |_| {}).await;
     let mut client = relay.client().await;
     // There is one root, so one follower is enough for the first ring.
     client.publish_new(&follows(1, NOW_S, &[2, 3])).await;
@@ -118,24 +118,24 @@ async fn enough_followers_are_needed() {
     client.publish_new(&follows(3, NOW_S, &[5])).await;
     until_trusted(&mut client, 5).await;
     assert!(says(&mut client, 4).await.1.starts_with(REFUSAL));
-    trust.set(options(TrustMode::Require, 2, 1));
+    trust.set(options(RuleMode::Require, 2, 1));
     until_trusted(&mut client, 4).await;
-    trust.set(options(TrustMode::Require, 1, 1));
+    trust.set(options(RuleMode::Require, 1, 1));
     until_refused(&mut client, 5).await;
-    trust.set(options(TrustMode::Off, 1, 1));
+    trust.set(options(RuleMode::Off, 1, 1));
     assert!(says(&mut client, 9).await.0);
     relay.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stored_lists_count_from_the_start() {
-    let (before, _) = start(options(TrustMode::Off, 2, 1), |_| {}).await;
+    let (before, _) = start(options(RuleMode::Off, 2, 1), |_| {}).await;
     let mut client = before.client().await;
     client.publish_new(&follows(1, NOW_S, &[2])).await;
     client.publish_new(&follows(2, NOW_S, &[3])).await;
     let store = Arc::clone(&before.store);
     before.stop().await;
-    let trust = Trust::new(options(TrustMode::Require, 2, 1));
+    let trust = Trust::new(options(RuleMode::Require, 2, 1));
     let relay = Relay::on(store, |config| config.relay.trust = Arc::clone(&trust)).await;
     let mut client = relay.client().await;
     until_async("the lists are read", async || {
@@ -153,7 +153,7 @@ async fn stored_lists_count_from_the_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_of_banned_and_denied_keys_do_not_count() {
-    let (relay, trust) = start(options(TrustMode::Require, 2, 1), |_| {}).await;
+    let (relay, trust) = start(options(RuleMode::Require, 2, 1), |_| {}).await;
     relay.open_moderation();
     let mut client = relay.client().await;
     client.publish_new(&follows(1, NOW_S, &[2, 3])).await;
@@ -166,14 +166,14 @@ async fn lists_of_banned_and_denied_keys_do_not_count() {
     until_trusted(&mut client, 4).await;
     let policy = EventPolicy { deny_keys: [*keys(2).public()].into(), ..Default::default() };
     relay.policy.store(Arc::new(policy));
-    trust.set(options(TrustMode::Require, 2, 1));
+    trust.set(options(RuleMode::Require, 2, 1));
     until_refused(&mut client, 4).await;
     relay.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_managers_and_messages_to_those_who_may_publish_are_exempt() {
-    let (relay, _) = start(options(TrustMode::Require, 1, 1), |config| {
+    let (relay, _) = start(options(RuleMode::Require, 1, 1), |config| {
         config.policy.addressed_kinds = ADDRESSED_KINDS.iter().map(|kind| *kind..=*kind).collect();
         config.policy.open_kinds = vec![10_002..=10_002];
         let admins: HashSet<Key> = [*keys(3).public()].into();
@@ -204,11 +204,11 @@ async fn members_managers_and_messages_to_those_who_may_publish_are_exempt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_may_delete_and_vanish() {
-    let (relay, trust) = start(options(TrustMode::Off, 1, 1), |_| {}).await;
+    let (relay, trust) = start(options(RuleMode::Off, 1, 1), |_| {}).await;
     let mut client = relay.client().await;
     let note = note(2, NOW_S, "mine");
     client.publish_new(&note).await;
-    trust.set(options(TrustMode::Require, 1, 1));
+    trust.set(options(RuleMode::Require, 1, 1));
     until_refused(&mut client, 2).await;
     let id = note["id"].as_str().expect("an id");
     client.publish_new(&event(2, NOW_S, 5, &[&["e", id]], "")).await;
@@ -218,7 +218,7 @@ async fn a_stranger_may_delete_and_vanish() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_mode_watch_counts_and_accepts() {
-    let (relay, trust) = start(options(TrustMode::Watch, 1, 1), |_| {}).await;
+    let (relay, trust) = start(options(RuleMode::Watch, 1, 1), |_| {}).await;
     let mut client = relay.client().await;
     client.publish_new(&follows(1, NOW_S, &[2])).await;
     let restricted = async || {
@@ -232,7 +232,7 @@ async fn the_mode_watch_counts_and_accepts() {
     assert!(has("hark_trust_events_total{result=\"watched\"} 1\n").await);
     assert!(has("hark_trust_lists 1\n").await);
     assert_eq!(restricted().await, json!(false));
-    trust.set(options(TrustMode::Require, 1, 1));
+    trust.set(options(RuleMode::Require, 1, 1));
     assert!(says(&mut client, 9).await.1.starts_with(REFUSAL));
     assert!(has("hark_trust_events_total{result=\"refused\"} 1\n").await);
     assert_eq!(restricted().await, json!(true));

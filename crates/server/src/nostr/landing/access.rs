@@ -149,7 +149,7 @@ fn rate(rate: Option<Rate>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nostr::NameMode;
+    use crate::nostr::RuleMode;
 
     #[test]
     fn who_may_publish_and_read_is_told_from_the_policy() {
@@ -163,7 +163,7 @@ mod tests {
         ] {
             assert!(told.contains(row), "{row}: {told}");
         }
-        policy.names.mode = NameMode::Require;
+        policy.names.mode = RuleMode::Require;
         let told = access(&policy, none, true, rules).into_text();
         assert!(told.contains("<dd>keys with a verified name (NIP-05)</dd>"), "{told}");
         policy.allow_keys = Some([[1; 32]].into());

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 
 use super::html::{Html, html, link};
 use super::policy::EventPolicy;
-use super::trust::TrustMode;
+use super::rule_mode::RuleMode;
 use super::{Relay, RelayInfo, nip11};
 use crate::admin::http::Operators;
 use crate::blocking;
@@ -85,7 +85,7 @@ impl LandingPage {
         let banner = info.banner.as_deref().and_then(Picture::new);
         let icon = info.icon.as_deref().and_then(Picture::new);
         let rules = FurtherRules {
-            needs_trust: relay.trust.mode() == TrustMode::Require,
+            needs_trust: relay.trust.mode() == RuleMode::Require,
             has_plugin: relay.plugin.options().is_on(),
         };
         let name = nip11::name(info);

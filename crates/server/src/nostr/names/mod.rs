@@ -16,4 +16,4 @@ mod rules;
 pub(crate) use checker::NameChecker;
 pub(crate) use checks::NameChecks;
 pub use client::NameClient;
-pub use rules::{DomainList, NameMode, NameRules};
+pub use rules::{DomainList, NameRules};

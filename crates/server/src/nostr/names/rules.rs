@@ -7,18 +7,7 @@ use std::time::Duration;
 use hark_networks::nostr::names::is_domain;
 
 use crate::nostr::manage::Managers;
-
-/// Whether names are checked, and whether publishing needs a name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NameMode {
-    /// No name is checked.
-    #[default]
-    Off,
-    /// Names are checked and counted, and nobody is refused.
-    Watch,
-    /// Only keys with a verified name may publish, apart from members and managers.
-    Require,
-}
+use crate::nostr::rule_mode::RuleMode;
 
 /// Domains: single domains, and domains whose subdomains are meant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,7 +49,7 @@ impl DomainList {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameRules {
     /// Whether names are checked, and whether publishing needs a name.
-    pub mode: NameMode,
+    pub mode: RuleMode,
     /// Only names of these domains count. `None`: names of all domains.
     pub domains_allowed: Option<DomainList>,
     /// Names of these domains do not count.
@@ -84,7 +73,7 @@ pub struct NameRules {
 impl Default for NameRules {
     fn default() -> Self {
         Self {
-            mode: NameMode::Off,
+            mode: RuleMode::Off,
             domains_allowed: None,
             domains_denied: DomainList::default(),
             valid_s: 30 * 86_400,
@@ -101,12 +90,12 @@ impl Default for NameRules {
 impl NameRules {
     /// Whether names are checked.
     pub(crate) fn is_on(&self) -> bool {
-        self.mode != NameMode::Off
+        self.mode != RuleMode::Off
     }
 
     /// Whether publishing needs a name.
     pub(crate) fn is_required(&self) -> bool {
-        self.mode == NameMode::Require
+        self.mode == RuleMode::Require
     }
 
     /// Whether names of this domain count.
@@ -163,7 +152,7 @@ mod tests {
             assert_eq!(some.accepts(domain), by_some, "{domain}");
         }
         let none = Some(DomainList::default());
-        let none = NameRules { mode: NameMode::Watch, domains_allowed: none, ..all.clone() };
+        let none = NameRules { mode: RuleMode::Watch, domains_allowed: none, ..all.clone() };
         assert!(none.is_empty_list() && !none.accepts("example.com") && !all.is_empty_list());
         for wrong in ["", "*", "*.", "com", "*.com", "a b.com", "https://example.com", "127.0.0.1"]
         {

@@ -6,12 +6,12 @@ use hark_codec::nostr::Event;
 use hark_codec::record::Key;
 use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 
-use super::rules::TrustMode;
 use super::state::{Trust, TrustVerdict};
 use crate::moderation::{Moderation, RulingCheck};
 use crate::nostr::identity::SharedIdentity;
 use crate::nostr::manage::ManagerKeys;
 use crate::nostr::policy::EventPolicy;
+use crate::nostr::rule_mode::RuleMode;
 
 /// The rule, and the keys that are exempt from the rule: members, allowed keys, managers, and the
 /// relay's own key.
@@ -41,7 +41,7 @@ impl TrustGate {
     /// may publish: their signing keys have no followers.
     pub fn refusal(&self, policy: &EventPolicy, event: &Event<'_>) -> Option<NostrRefusal> {
         let mode = self.trust.mode();
-        if mode == TrustMode::Off {
+        if mode == RuleMode::Off {
             return None;
         }
         let verdict = self.trust.verdict(event.pubkey());
@@ -68,9 +68,9 @@ impl TrustGate {
             || self.identity.own_key().as_ref() == Some(key)
     }
 
-    fn judge(&self, mode: TrustMode, verdict: TrustVerdict, key: &Key) -> Option<NostrRefusal> {
+    fn judge(&self, mode: RuleMode, verdict: TrustVerdict, key: &Key) -> Option<NostrRefusal> {
         let counts = self.trust.counts();
-        if mode == TrustMode::Watch {
+        if mode == RuleMode::Watch {
             // An event whose author is not known yet would only be refused for now.
             if verdict == TrustVerdict::Stranger {
                 counts.watched.add(1);

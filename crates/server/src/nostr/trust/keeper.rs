@@ -20,8 +20,8 @@ use hark_codec::record::Key;
 
 use super::graph::TrustGraph;
 use super::lists::read_lists;
-use super::rules::TrustMode;
 use super::state::{Trust, TrustWork};
+use crate::nostr::rule_mode::RuleMode;
 
 /// Maximum number of lists that one search reads.
 const LISTS_AT_ONCE: usize = 1_000;
@@ -213,7 +213,7 @@ impl TrustKeeper {
         let Some(began) = self.began.filter(|_| self.trust.complete()) else { return };
         self.began = None;
         let stats = self.trust.graph().stats();
-        if self.trust.mode() != TrustMode::Off {
+        if self.trust.mode() != RuleMode::Off {
             let trusted = stats.rings.iter().sum::<usize>();
             let ms = began.elapsed().as_millis() as u64;
             tracing::info!(trusted, lists = stats.lists, ms, "the follow lists are read");
@@ -285,7 +285,7 @@ mod tests {
         write(&mut record, &head, b"{}", [label].into_iter());
         store.commit(&[Write::Put(record.into())]).expect("stored");
         let rules = TrustRules { roots: vec![[1; 32]], ..TrustRules::default() };
-        let trust = Trust::new(TrustOptions { mode: TrustMode::Require, rules });
+        let trust = Trust::new(TrustOptions { mode: RuleMode::Require, rules });
         let (of_test, has_failed) = (Arc::clone(&trust), AtomicBool::new(false));
         let source = TrustSource {
             open: Box::new(move || {

@@ -16,5 +16,5 @@ mod tests;
 pub use gate::TrustGate;
 pub use graph::TrustStats;
 pub use keeper::{OpenStore, TrustSource};
-pub use rules::{TRUST_DEPTH_MAX, TrustMode, TrustOptions, TrustRules};
+pub use rules::{TRUST_DEPTH_MAX, TrustOptions, TrustRules};
 pub use state::Trust;

@@ -2,20 +2,10 @@
 
 use hark_codec::record::Key;
 
+use crate::nostr::rule_mode::RuleMode;
+
 /// Largest number of rings of followed keys around the roots.
 pub const TRUST_DEPTH_MAX: usize = 3;
-
-/// The effect of the rule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TrustMode {
-    /// No follow list is read.
-    #[default]
-    Off,
-    /// Events that the rule would refuse are counted and logged, and accepted.
-    Watch,
-    /// Only trusted keys may publish.
-    Require,
-}
 
 /// Decides which keys are trusted. The roots are trusted. The keys that enough roots follow are
 /// the first ring, and the keys that enough roots and keys of the first ring follow are the second
@@ -60,7 +50,7 @@ impl TrustRules {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustOptions {
     /// The effect of the rule.
-    pub mode: TrustMode,
+    pub mode: RuleMode,
     /// The rule.
     pub rules: TrustRules,
 }
@@ -69,7 +59,7 @@ impl TrustOptions {
     /// Returns the warnings for the operator. `has_members` tells whether an allow list of keys is
     /// set.
     pub fn advice(&self, has_members: bool) -> impl Iterator<Item = String> + use<> {
-        let is_on = self.mode != TrustMode::Off;
+        let is_on = self.mode != RuleMode::Off;
         let rootless = (is_on && self.rules.roots.is_empty()).then(|| {
             "[trust] roots has no key, so nobody is trusted; name the keys whose follow lists count"
                 .to_owned()

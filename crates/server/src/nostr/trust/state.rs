@@ -15,7 +15,8 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 use super::graph::{TrustGraph, TrustStats};
 use super::lists::FOLLOW_LIST;
-use super::rules::{TrustMode, TrustOptions};
+use super::rules::TrustOptions;
+use crate::nostr::rule_mode::RuleMode;
 use crate::rate::TrustedKeys;
 
 /// Number of follows that one step of a change moves, in about a millisecond.
@@ -110,8 +111,8 @@ impl Trust {
     /// without known followers are neither trusted nor refused for good.
     pub fn set(&self, options: TrustOptions) {
         let before = self.options.load_full();
-        let was_on = before.mode != TrustMode::Off;
-        let is_on = options.mode != TrustMode::Off;
+        let was_on = before.mode != RuleMode::Off;
+        let is_on = options.mode != RuleMode::Off;
         let mut desk = self.desk.lock();
         if was_on != is_on || before.rules != options.rules {
             self.is_complete.store(false, Ordering::Release);
@@ -141,7 +142,7 @@ impl Trust {
     }
 
     /// The effect of the rule.
-    pub fn mode(&self) -> TrustMode {
+    pub fn mode(&self) -> RuleMode {
         self.options.load().mode
     }
 
@@ -163,7 +164,7 @@ impl Trust {
     /// changed the list.
     pub fn note(&self, record: &Record<'_>) {
         let (FOLLOW_LIST | DELETION | VANISH_KIND) = record.kind() else { return };
-        if self.mode() == TrustMode::Off {
+        if self.mode() == RuleMode::Off {
             return;
         }
         // A list that begins to count later is read later, and then contains this record.
@@ -241,7 +242,7 @@ impl Trust {
     /// Puts the rules in force in the graph. Without the rule, the graph takes no memory.
     pub(super) fn apply_rules(&self) {
         let options = self.options.load();
-        if options.mode == TrustMode::Off {
+        if options.mode == RuleMode::Off {
             self.change(|graph| *graph = TrustGraph::default());
         } else {
             self.change(|graph| graph.begin_rules(options.rules.clone()));
@@ -288,7 +289,7 @@ impl Trust {
 
 impl TrustedKeys for Trust {
     fn have(&self, key: &Key) -> bool {
-        self.mode() != TrustMode::Off && self.verdict(key) == TrustVerdict::Trusted
+        self.mode() != RuleMode::Off && self.verdict(key) == TrustVerdict::Trusted
     }
 
     fn generation(&self) -> u64 {

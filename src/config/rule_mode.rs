@@ -1,15 +1,15 @@
-//! The settings of verified names (NIP-05).
+//! The modes of the rules about names and about trusted keys, as settings.
 
-use hark_server::nostr::NameMode;
+use hark_server::nostr::RuleMode;
 
 use super::setting_type::{SettingType, quoted, wanted};
 use super::value::TypedValue;
 
 /// The modes, with their names.
-const MODES: [(NameMode, &str); 3] =
-    [(NameMode::Off, "off"), (NameMode::Watch, "watch"), (NameMode::Require, "require")];
+const MODES: [(RuleMode, &str); 3] =
+    [(RuleMode::Off, "off"), (RuleMode::Watch, "watch"), (RuleMode::Require, "require")];
 
-impl SettingType for NameMode {
+impl SettingType for RuleMode {
     fn read(value: &TypedValue) -> Result<Self, String> {
         let typed = String::read(value).ok();
         let mode = MODES.iter().find(|(_, name)| typed.as_deref() == Some(name));
