@@ -32,19 +32,6 @@ pub(crate) struct IntakeContext {
     pub(crate) trust: TrustGate,
 }
 
-impl IntakeContext {
-    /// Returns the reason to refuse an event by the bans and by the operator's rules for published
-    /// events.
-    pub(super) fn publishing_refusal(
-        &self,
-        policy: &EventPolicy,
-        event: &Event<'_>,
-    ) -> Option<NostrRefusal> {
-        let refusal = self.moderation.event_refusal(policy, event);
-        refusal.or_else(|| self.trust.refusal(policy, event))
-    }
-}
-
 /// The result of the checks.
 pub(super) enum PolicyVerdict {
     Pass,
@@ -130,7 +117,8 @@ fn operators_refusal(
     policy: &EventPolicy,
     event: &Event<'_>,
 ) -> Option<NostrRefusal> {
-    let refusal = parts.publishing_refusal(policy, event);
+    let refusal = parts.moderation.event_refusal(policy, event);
+    let refusal = refusal.or_else(|| parts.trust.refusal(policy, event));
     if policy.names.mode == RuleMode::Watch
         && refusal.is_none()
         && parts.moderation.lacks_name(policy, event)

@@ -367,7 +367,9 @@ impl<'a> VerifyWorker<'a> {
         };
         let record = Record::new(record).ok().filter(|_| !event.is_own_request)?;
         let parsed = Event::parse(record.wire(), &mut self.arena).ok()?;
-        self.parts.publishing_refusal(&self.parts.policy.load(), &parsed)
+        let policy = self.parts.policy.load();
+        let refusal = self.parts.moderation.event_refusal(&policy, &parsed);
+        refusal.or_else(|| self.parts.trust.late_refusal(&policy, &parsed))
     }
 
     /// Carries out the plugin's decision about an event.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use hark_plugin::{FailureRule, PluginCommand, PluginOptions, SharedPlugin};
 use hark_server::limits::{Rate, RateLimits};
 use hark_server::nostr::policy::{EventPolicy, WordList};
+use hark_server::nostr::{RuleMode, Trust, TrustOptions};
 use hark_testkit::folder::Folder;
 use hark_testkit::nostr::client::Client;
 use hark_testkit::nostr::{event, note, pubkey};
@@ -68,6 +69,22 @@ async fn refused(client: &mut Client, event: &Value, reason: &str) {
 /// Publishes an event without waiting for the OK.
 async fn send(client: &mut Client, content: &str) {
     client.send_text(json!(["EVENT", note(1, NOW_S, content)])).await;
+}
+
+/// An event is checked again after the plugin has decided.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_trust_would_refuse_is_counted_once() {
+    let trust = Trust::new(TrustOptions { mode: RuleMode::Watch, ..TrustOptions::default() });
+    let of_relay = Arc::clone(&trust);
+    let relay = Relay::start(|config| {
+        config.relay.plugin = SharedPlugin::new(options(""));
+        config.relay.trust = of_relay;
+    })
+    .await;
+    until_async("the lists are read", async || trust.wait_until_read(Duration::ZERO)).await;
+    relay.client().await.publish_new(&note(1, NOW_S, "hello")).await;
+    assert_eq!(metric(&relay, "hark_trust_events_total{result=\"watched\"}").await, 1);
+    relay.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

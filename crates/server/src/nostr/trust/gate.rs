@@ -62,6 +62,16 @@ impl TrustGate {
         self.judge(mode, verdict, event.pubkey())
     }
 
+    /// Does the same as [`TrustGate::refusal`], for an event that was checked before. The mode `watch`
+    /// has counted this event already.
+    pub(crate) fn late_refusal(
+        &self,
+        policy: &EventPolicy,
+        event: &Event<'_>,
+    ) -> Option<NostrRefusal> {
+        if self.trust.mode() == RuleMode::Watch { None } else { self.refusal(policy, event) }
+    }
+
     fn is_exempt(&self, policy: &EventPolicy, check: &RulingCheck<'_>, key: &Key) -> bool {
         check.names_member(policy, key)
             || self.managers.have(key)
