@@ -153,7 +153,6 @@ impl EventPolicy {
         !self.deny_keys.contains(key) && self.allow_keys.as_ref().is_none_or(is_listed)
     }
 
-    /// Whether this policy may forbid questions that `before` allowed.
     /// Whether the allow list or an allowance names the key, and nothing denies the key. An allow
     /// list with all keys names none.
     pub(crate) fn names_member(&self, key: &Key, allowed: &impl PolicyAllowances) -> bool {
@@ -161,6 +160,7 @@ impl EventPolicy {
         !self.deny_keys.contains(key) && (is_listed || allowed.allows_key(key))
     }
 
+    /// Whether this policy may forbid questions that `before` allowed.
     fn closes_more_than(&self, before: &Self) -> bool {
         let has_fewer_members =
             || (&self.allow_keys, &self.deny_keys) != (&before.allow_keys, &before.deny_keys);

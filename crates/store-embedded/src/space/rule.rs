@@ -46,8 +46,9 @@ pub(crate) struct JobSpace {
     pub beside: u64,
     /// Maximum number of bytes that the job writes.
     pub needs: u64,
-    /// Whether the job frees space or repairs a file. Such a job may use nearly all space while
-    /// space is short, as all jobs of a requested compaction may.
+    /// Whether the job frees space, repairs a file, or takes space that retention frees elsewhere.
+    /// Such a job may use nearly all space while space is short, as all jobs of a requested
+    /// compaction may.
     pub is_urgent: bool,
 }
 
